@@ -122,6 +122,19 @@ def test_vectorised_environments_are_settings() -> None:
     assert {name: flat[name] for name in wanted} == wanted
     each = vec_env.SubprocVecEnv([lambda: gym.make("CartPole-v1")] * 2)
     assert sb3.A2C("MlpPolicy", each).config.run.placement == "sampler=processes workers=2x1"
+    game = env_util.make_atari_env("BreakoutNoFrameskip-v4", wrapper_kwargs={"noop_max": 5})
+    assert (game.settings["frame_stack"], game.settings["noop_max"]) == (1, 5)
+    with pytest.raises(UsageError, match="for PPO and A2C, not for SAC"):
+        sb3.SAC("MlpPolicy", vec_env.VecNormalize("Pendulum-v1"))
+    rewards = vec_env.VecNormalize("CartPole-v1", norm_obs=False)
+    with pytest.raises(UsageError, match=r"for PPO and A2C, not for DQN.*that scales rewards"):
+        sb3.DQN("MlpPolicy", rewards)
+    neither = vec_env.VecNormalize("CartPole-v1", norm_obs=False, norm_reward=False)
+    assert sb3.DQN("MlpPolicy", neither).config.env.env == "CartPole-v1"
+    with pytest.raises(UsageError, match="leave clip_obs"):
+        vec_env.VecNormalize("Pendulum-v1", clip_obs=5)
+    with pytest.raises(UsageError, match="leave clip_obs, clip_reward, epsilon"):
+        vec_env.VecNormalize("Pendulum-v1", epsilon=1e-4)
 
 
 @pytest.mark.parametrize("kind", [sb3.TD3, sb3.DDPG])
@@ -152,19 +165,6 @@ def test_a_pair_counts_the_steps_of_each_environment(given: dict[str, Any]) -> N
     env = {"env": gym.make_vec("CartPole-v1", 4, "sync")} if not given else {"env": "CartPole-v1"}
     flat = DQN(**env | given, train_freq=(2, "step")).config.flat()
     assert flat["train_freq"] == 2 * flat["envs"]
-    game = env_util.make_atari_env("BreakoutNoFrameskip-v4", wrapper_kwargs={"noop_max": 5})
-    assert (game.settings["frame_stack"], game.settings["noop_max"]) == (1, 5)
-    with pytest.raises(UsageError, match="for PPO and A2C, not for SAC"):
-        sb3.SAC("MlpPolicy", vec_env.VecNormalize("Pendulum-v1"))
-    rewards = vec_env.VecNormalize("CartPole-v1", norm_obs=False)
-    with pytest.raises(UsageError, match=r"for PPO and A2C, not for DQN.*that scales rewards"):
-        sb3.DQN("MlpPolicy", rewards)
-    neither = vec_env.VecNormalize("CartPole-v1", norm_obs=False, norm_reward=False)
-    assert sb3.DQN("MlpPolicy", neither).config.env.env == "CartPole-v1"
-    with pytest.raises(UsageError, match="leave clip_obs"):
-        vec_env.VecNormalize("Pendulum-v1", clip_obs=5)
-    with pytest.raises(UsageError, match="leave clip_obs, clip_reward, epsilon"):
-        vec_env.VecNormalize("Pendulum-v1", epsilon=1e-4)
 
 
 class Numbered(gym.Wrapper[Any, Any, Any, Any]):

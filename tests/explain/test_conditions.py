@@ -43,8 +43,10 @@ def test_what_is_unknown_is_said_and_holds_nothing(text: str) -> None:
     [("compute-bound < 50", None), ("launch-bound > 30", None), ("garbage-bound < 5", None),
      ("io-bound > 2", True), ("io-bound > 3", False), ("learn > 50", True)],
 )  # fmt: skip
-def test_a_cause_that_is_not_listed_is_no_share_of_nothing(text: str, holds: bool | None) -> None:
-    """What learning does was not seen, and io is too small to be a finding."""
+def test_a_cause_that_is_not_listed_has_the_share_of_its_phase(
+    text: str, holds: bool | None
+) -> None:
+    """The calls of learning were not counted, and io is too small to be a finding."""
     phases = {"learn": 0.97, "io": 0.03}
     found = replace(example(), findings=(Finding("unknown", 0.97, ("x",), "y"),), phases=phases)
     assert Condition.parse(text).verdict(found)[0] is holds

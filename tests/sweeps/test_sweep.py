@@ -616,8 +616,8 @@ def test_populations_are_of_one_shape() -> None:
 
 
 def limit(slots: Slots, rate: Callable[[int], float], at: float = 0.0) -> int:
-    """What is settled on within a minute where so many jobs together make `rate` steps per second,
-    from a time of the clock on."""
+    """Return the number of jobs that is settled on within a minute, if n of them together make
+    `rate(n)` steps per second. The clock begins at `at`."""
     steps, told = [0.0] * 20, dict[str, tuple[float, int]]()
     for tick in range(4 * 60):
         now = at + tick / 4

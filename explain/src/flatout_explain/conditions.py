@@ -81,15 +81,11 @@ class Condition:
         unknown."""
         share = self.share(diagnosis)
         if share is None:
-            why = (
-                "no GPU was measured"
-                if self.word == IDLE
-                else (
-                    "a part of the time could not be explained"
-                    if diagnosis.phases
-                    else "no time could be explained"
-                )
-            )
+            why = "no time could be explained"
+            if self.word == IDLE:
+                why = "no GPU was measured"
+            elif diagnosis.phases:
+                why = "a part of the time could not be explained"
             return None, f'--fail-if "{self}" cannot be judged: {why}.'
         holds = COMPARED[self.relation](100 * share, self.percent)
         takes = "the GPUs are idle" if self.word == IDLE else f"{self.word} takes"

@@ -1,4 +1,4 @@
-"""Continuing a member of a population alone, where its own checkpoint is not an older one."""
+"""Where a run continues: a member's own checkpoint may be older than its population's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flatout_explain.files import nofollow
 def continues_at(folder: Path) -> int:
     """Return the step of a run folder's newest checkpoint; 0 where there is none.
 
-    Members that are trained in one program share their checkpoints. A member's own is of an earlier
-    end of the population.
+    Members that are trained in one program share their checkpoints. Each writes one of its own when
+    the population ends, which is old once the population has continued.
 
     Raises:
         CheckpointError: a newer checkpoint of all members holds the state of this one, too, whose

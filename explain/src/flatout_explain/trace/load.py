@@ -73,8 +73,10 @@ def _several_runs(found: Mapping[Path, Trace]) -> bool:
     """Return whether two traces have one rank, or traces without a rank were written at times that
     are too far apart for one recording."""
     ranks = [trace.rank for trace in found.values() if trace.rank is not None]
-    if len(ranks) == len(found) or len({*ranks}) < len(ranks):
-        return len({*ranks}) < len(ranks)
+    if len({*ranks}) < len(ranks):
+        return True
+    if len(ranks) == len(found):
+        return False
     times = [written for file in found if (written := _written_s(file)) is not None]
     longest = max((end - begin for begin, end in (one.extent for one in found.values())), default=0)
     return len(times) > 1 and max(times) - min(times) > longest + WRITING_S
