@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -512,6 +515,26 @@ def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
     assert flatout("train", "ppo", *RUN, "--run-dir", run).code == 0
     with closing(RunFolder(run, resume=True)):
         sentence(flatout("train", "--resume", run), 1, f"{run}|in use")
+
+
+@pytest.mark.slow
+def test_run_folder_in_use_by_another_process(flatout: Cli, tmp_path: Path) -> None:
+    argv = [*BAD, "tests.bad_envs:NeverEnds", "--steps", "1000000", "--run-dir", str(tmp_path)]
+    settings = ["--env-kwargs", "delay=0.001"]
+    process = subprocess.Popen([sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])])
+    try:
+        until = time.monotonic() + 300
+        while not checkpoint.checkpoints(tmp_path / "checkpoints"):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        sentence(flatout("train", "--resume", tmp_path), 1, f"{tmp_path}|in use")
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    step, _ = checkpoint.load(checkpoint.latest(tmp_path))
+    assert step % 64 == 0
 
 
 @pytest.mark.parametrize(
